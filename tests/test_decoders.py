@@ -190,10 +190,41 @@ def test_a_classifier_needs_a_token_that_pads(token: object, minis: Minis, tmp_p
         run = Run(model=str(found), tasks=(TOY.name,), output=str(tmp_path / "records"))
         harness.evaluate(run)
     base = Path(shutil.copytree(minis("llama")["base"], tmp_path / "base"))
-    changed(base, pad_token_id=token)
+    tokenizer_says(changed(base, pad_token_id=token), pad_token="[SEP]", eos_token="[SEP]")
     with mistake(BrokenCheckpoint, base / CONFIG, "pad_token_id", token, "below 45"):
         harness.finetune(base, TOY.name, out=tmp_path / "expert", **FAST)
     assert {path.name for path in tmp_path.iterdir()} <= {"a", "base", "records"}
+
+
+@pytest.mark.parametrize(
+    ("said", "token"),
+    [
+        ({"pad_token": "[MASK]", "eos_token": "[PAD]"}, 4),
+        ({"pad_token": None, "eos_token": "[PAD]"}, 0),
+        ({"pad_token": "[SEP]", "eos_token": "[MASK]"}, 4),  # [SEP] ends every row
+        ({"pad_token": "[NEW]", "eos_token": "[MASK]"}, 4),  # which has no embedding
+    ],
+)
+@pytest.mark.parametrize("task", [TOY.name, TAGS.name])
+def test_a_base_that_names_none_is_trained_with_its_tokenizers(
+    said: dict[str, str | None], token: int, task: str, minis: Minis, tmp_path: Path
+) -> None:
+    experts = []
+    for name, named in (("said", None), ("named", token)):
+        base = Path(shutil.copytree(minis("llama")["base"], tmp_path / name))
+        tokenizer_says(changed(base, pad_token_id=named), **said)
+        experts.append(harness.finetune(base, task, out=tmp_path / f"{name}-expert", **FAST))
+    config = json.loads((experts[0].path / CONFIG).read_text())
+    assert config["pad_token_id"] == token
+    assert config == json.loads((experts[1].path / CONFIG).read_text())
+    for name, tensor in experts[0].weights.items():
+        torch.testing.assert_close(tensor, experts[1].weights[name], rtol=0, atol=0)
+
+
+def tokenizer_says(folder: Path, **settings: str | None) -> Path:
+    file = folder / "tokenizer_config.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | settings))
+    return folder
 
 
 def test_a_base_may_lack_it(minis: Minis, tmp_path: Path) -> None:
@@ -238,9 +269,7 @@ def test_training_pads_as_an_evaluation_does(own: dict[str, str], tmp_path: Path
     """Whatever the tokenizer says: a row would be read at another place, or at other positions."""
     states = []
     for name, settings in (("usual", {}), ("own", own)):
-        base = model(tmp_path / name, family="gpt_neo", **SIZES)
-        file = base / "tokenizer_config.json"
-        file.write_text(json.dumps(json.loads(file.read_text()) | settings))
+        base = tokenizer_says(model(tmp_path / name, family="gpt_neo", **SIZES), **settings)
         expert = harness.finetune(base, TOY.name, out=tmp_path / f"{name}-expert", **FAST)
         states.append(expert.weights)
     for tensor in states[0]:

@@ -7,13 +7,16 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from harness.checkpoints.layout import VOCABULARY_FILES, bad_value, check_files, files_in
 from harness.checkpoints.network import one_line_errors, without_warnings
 from harness.checkpoints.processor import processor_digest
+from harness.checkpoints.settings import PADDING
 from harness.errors import BrokenCheckpoint
+from harness.types import Checkpoint
 
 
 def open_tokenizer(path: Path, *, words: bool = False) -> Any:
@@ -63,6 +66,23 @@ _SHARED: dict[tuple[str, bytes, bool], Any] = {}
 LAST_TOKEN = 2**24
 """The largest token id that is allowed: to write a tokenizer, a library counts up to its last id.
 The largest vocabularies have 2**20 tokens."""
+
+
+def with_padding_token(model: Checkpoint) -> Checkpoint:
+    """A decoder whose configuration names no padding token, as most are published, with one of its
+    tokenizer's: the one that pads, else the one that ends a text. Others are returned as they are.
+
+    A token that the model has no embedding for is not taken, nor one that the tokenizer puts at the
+    end of rows: a row is read at its last token that is not the padding token.
+    """
+    if not model.family.decoder or model.config.get(PADDING) is not None:
+        return model
+    tokenizer, size = shared_tokenizer(model.processor), model.config.get("vocab_size")
+    last = token_ids(lambda: tokenizer(["a"]), model.processor)["input_ids"][0][-1:]
+    for token in (tokenizer.pad_token_id, tokenizer.eos_token_id):
+        if token is not None and token not in last and isinstance(size, int) and token < size:
+            return replace(model, config={**model.config, PADDING: token})
+    return model
 
 
 def word_ids(

@@ -21,6 +21,7 @@ from harness.checkpoints.processor import check_inputs, copy_processor
 from harness.checkpoints.provenance import Part, rows_shown
 from harness.checkpoints.recorded_tasks import register_tasks, task_fields
 from harness.checkpoints.text_heads import read_heads, with_missing_parts
+from harness.checkpoints.tokenizer import with_padding_token
 from harness.checkpoints.verbalizer import as_questions, plain_config, verbalizer_of
 from harness.data.apart import check_apart
 from harness.data.groups import expanded
@@ -109,7 +110,7 @@ def finetune(
     BrokenCheckpoint for a base that is not whole or not finite, NotFinite when the training
     diverges, and OutputExists for an `out` that holds the base, or that another run is writing.
     """
-    source, tasks = open_checkpoint(base), one_or_more(tasks)
+    source, tasks = with_padding_token(open_checkpoint(base)), one_or_more(tasks)
     register_tasks([*tasks, *([task] if task else [])], [source])
     found_tasks = [task_under_preset(one, preset) for one in _tasks(task, tasks, data_dir)]
     if heads_from is not None:
