@@ -536,3 +536,20 @@ def test_polar_of_a_deficient_matrix_does_not_depend_on_the_basis() -> None:
     found = weights.polar(matrix)
     turn = weights.polar(torch.randn(6, 6, generator=numbers))
     assert torch.allclose(turn @ found @ turn.T, weights.polar(turn @ matrix @ turn.T), atol=1e-12)
+
+
+# Generators --------------------------------------------------------------------------------
+
+
+def test_only_named_generators_are_seeded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those of GPUs that a caller does not name are not restored afterwards."""
+    told: list[int] = []
+    monkeypatch.setattr(torch.cuda, "manual_seed_all", told.append)
+    drawn = []
+    for devices in ((), (torch.device("cpu"),), (torch.device("cuda"),)):
+        with weights.seeded(7, *devices):
+            drawn.append(torch.rand(3))
+    torch.manual_seed(7)
+    expected = torch.rand(3)
+    assert all(torch.equal(one, expected) for one in drawn)
+    assert told == [7, 7]  # for the GPU that is named, and by torch.manual_seed here

@@ -42,9 +42,11 @@ def generators_kept(*devices: torch.device) -> Iterator[None]:
 
 @contextmanager
 def seeded(seed: int, *devices: torch.device) -> Iterator[None]:
-    """`generators_kept`, with all generators seeded."""
+    """`generators_kept`, with these generators seeded."""
     with generators_kept(*devices):
         random.seed(seed)
         np.random.seed(seed % 2**32)  # noqa: NPY002  (others' draws)
-        torch.manual_seed(seed)
+        # torch.manual_seed seeds every GPU, also those whose states are not restored here
+        named = any(device.type != "cpu" for device in devices)
+        (torch.manual_seed if named else torch.default_generator.manual_seed)(seed)
         yield
