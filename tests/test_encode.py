@@ -24,9 +24,11 @@ from harness.errors import BrokenCheckpoint, NotFinite
 from harness.files import cache_dir
 from harness.kinds import kind_of
 from harness.passes import prepared
+from harness.passes.entropy import entropies
 from harness.passes.features import (
     RUN_BY,
     content_key,
+    dropout_features,
     encode,
     final_head,
     forward,
@@ -34,7 +36,8 @@ from harness.passes.features import (
     releases,
 )
 from harness.passes.placement import CPU
-from harness.readout import CLS, MEAN_MASKED
+from harness.passes.reading import Readings
+from harness.readout import CLS, LAST_LINEAR, MEAN_MASKED
 from tests.conftest import DECODERS
 from tests.mistakes import mistake
 
@@ -134,8 +137,26 @@ def test_rows_are_not_padded_for_a_model_that_may_read_padding(loud: Loud, famil
     for batch_size in (1, 3):
         for one, other in zip(run(checkpoint, rows, batch_size), (x, logits), strict=True):
             close(one, other)
-    alone = [run(checkpoint, picked(rows, [place]))[0][0] for place in range(len(rows))]
-    close(np.stack(alone), x)
+    alone = [run(checkpoint, picked(rows, [place])) for place in range(len(rows))]
+    close(np.stack([features[0] for features, _ in alone]), x)
+
+    still = {key: 0.0 for key in checkpoint.config if "dropout" in key}
+    again = dropout_features(
+        replace(checkpoint, config=checkpoint.config | still),
+        rows,
+        max_length=MAX_LENGTH,
+        readout=LAST_LINEAR,
+        placement=CPU,
+    )
+    close(again([5, 0, 2, 1], seed=1), x[[5, 0, 2, 1]])
+
+    long = replace(SINGLE, finetune=replace(SINGLE.finetune, max_length=MAX_LENGTH))
+    readings = Readings((checkpoint,), lambda _: replace(rows, task=long), CPU)
+    (loss,) = entropies(readings, 1, len(rows))
+    each = torch.tensor(np.stack([outputs[0] for _, outputs in alone])).double().softmax(-1)
+    value, gradient = loss(checkpoint.weights)
+    assert value == pytest.approx(-(each * each.log()).sum(-1).mean().item(), abs=1e-5)
+    assert gradient
 
 
 @pytest.mark.parametrize("task", [SINGLE, PAIR], ids=str)

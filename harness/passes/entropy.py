@@ -67,9 +67,12 @@ def _entropy(
         parameter.data = tensor.to(placement.where, torch.float32)
     variables = {name: parameters[name] for name in parameters if name in tensors}
     with torch.enable_grad(), forward_errors(reading.checkpoint.source):
-        inputs = reading.prepared.batch(rows, placement)
-        outputs = reading.prepared.of_words(network(**inputs).logits, rows)
-        value = kind_of(reading.rows.task).entropy(outputs[:, reading.places]).mean()
-        parts = torch.autograd.grad(value, list(variables.values()), allow_unused=True)
-    pairs = zip(variables, parts, strict=True)
+        parts = []
+        for batch in reading.prepared.together(rows):
+            logits = network(**reading.prepared.batch(batch, placement)).logits
+            outputs = reading.prepared.of_words(logits, batch)[:, reading.places]
+            parts.append(kind_of(reading.rows.task).entropy(outputs))
+        value = torch.cat(parts).mean()
+        gradients = torch.autograd.grad(value, list(variables.values()), allow_unused=True)
+    pairs = zip(variables, gradients, strict=True)
     return value.item(), {name: part.cpu() for name, part in pairs if part is not None}

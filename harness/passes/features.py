@@ -241,13 +241,14 @@ def dropout_features(
         picked = [row_of[unit] for unit in units]
         picked = list(dict.fromkeys(picked)) if ready.rows.first else picked
         # not the user's batch size: dropout is drawn batch by batch
-        batches = [
-            picked[start : start + DROPOUT_BATCH] for start in range(0, len(picked), DROPOUT_BATCH)
-        ]
+        starts = range(0, len(picked), DROPOUT_BATCH)
+        batches = [ready.rows.together(picked[start : start + DROPOUT_BATCH]) for start in starts]
         with seeded(seed, device):
-            results = [*ready.each(batches)]
+            results = [*ready.each(chain(*batches))]
         x = np.concatenate([x for _, _, (x, _) in results])
-        if ready.rows.first is None:
+        if ready.rows.first is None:  # a row may come several times
+            run = [row for batch in chain(*batches) for row in batch]
+            x[np.argsort(picked, kind="stable")] = x[np.argsort(run, kind="stable")]
             return x
         place = {unit: i for i, unit in enumerate(chain(*(shown for _, shown, _ in results)))}
         return x[[place[unit] for unit in units]]

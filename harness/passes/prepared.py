@@ -79,6 +79,13 @@ class Prepared:
             yield order[start:end]
             start = end
 
+    def together(self, picked: Sequence[int]) -> list[list[int]]:
+        """Some rows in batches that the model may read: one, or with `alike` one of each cost."""
+        groups: dict[int, list[int]] = {}
+        for row in picked:
+            groups.setdefault(self.costs[row] if self.alike else 0, []).append(row)
+        return [*groups.values()]
+
     def of_words(self, outputs: torch.Tensor, batch: Sequence[int]) -> torch.Tensor:
         """The outputs [words, ...] of a batch's words, each at its first token, from outputs
         [rows, tokens, ...]. Outputs for rows that are not split into words are unchanged.
