@@ -203,22 +203,24 @@ def _unfit_for_the_mean(classifier: Any, final: Any, tokenizer: Any, max_length:
     return _too_short(classifier, max_length)
 
 
-POSITIONS = ("position_embeddings", "embed_positions", "positions_embed", "wpe")
+POSITIONS = ("position_embeddings", "embed_positions", "positions_embed", "wpe", "pos_encoding")
 """What transformers' models call their tables of positions."""
 
 
 def positions(classifier: Any) -> int | None:
     """The number of tokens for which a model has position embeddings; None without such a table.
 
-    The first positions are reserved for padding in RoBERTa, and never used in OPT (`offset`).
+    The first positions are reserved for padding in RoBERTa, and never used in OPT (`offset`). GPT-J
+    and CTRL compute their table: a buffer [positions, columns].
     """
     modules = [m for name, m in classifier.named_modules() if name.endswith(POSITIONS)]
     tables = [table for table in modules if hasattr(table, "num_embeddings")]
     skipped = [0 if table.padding_idx is None else table.padding_idx + 1 for table in tables]
-    counts = (
+    counts = [
         table.num_embeddings - getattr(table, "offset", skip)
         for table, skip in zip(tables, skipped, strict=True)
-    )
+    ]
+    counts += [len(one) for name, one in classifier.named_buffers() if name.endswith(POSITIONS)]
     return min(counts, default=None)
 
 

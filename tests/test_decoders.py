@@ -133,7 +133,7 @@ def changed(folder: Path, **values: Any) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("name", ["opt", "gpt_neo", "gpt2", "openai-gpt"])
+@pytest.mark.parametrize("name", ["opt", "gpt_neo", "gpt2", "openai-gpt", "gptj", "ctrl"])
 def test_a_row_without_positions_is_told_before_it_is_run(name: str, tmp_path: Path) -> None:
     folder = model(tmp_path / name, ["no", "yes"], family=name, **SIZES)
     longest = replace(TOY, name="toy/long", generate=lambda split: [LONG, LONG])
