@@ -41,10 +41,12 @@ test-pythons:
 	[ -n "$$tried" ] && [ -z "$$failed" ]
 
 # What another Python, or the versions of libraries that it takes, breaks: imports, the command line,
-# files of every format, arrays, tokenizers, training, a merge from folder to folder, pictures. Properties
-# and agreement of methods are the same arithmetic everywhere.
-FAST := $(addprefix tests/test_,$(addsuffix .py,architecture console checkpoints data demo evaluate \
-	exports figures metrics merging own_tasks plugins settings tasks weights wheel))
+# files of every format, arrays, tokenizers, training, a merge from folder to folder, pictures, and what
+# transformers calls the tensors of its models. Properties and agreement of methods are the same
+# arithmetic everywhere.
+FAST := $(addprefix tests/test_,$(addsuffix .py,architecture checkpoints clip console data decoders \
+	demo embeddings encoders evaluate exports families figures images_generic metrics merging \
+	own_tasks plugins settings t5 tasks verbalizer vit weights wheel))
 test-fast: install-test
 	$(BIN)/python -m pytest --numprocesses auto --maxprocesses 8 --dist worksteal $(FAST)
 

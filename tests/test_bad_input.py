@@ -708,6 +708,12 @@ MISTAKES: dict[type, dict[str, Case]] = {
                 )
             ),
         ),
+        "an added token beyond all": told(
+            "copies/a tokenizer 2147483648",
+            lambda p: p.evaluate(
+                p.tokenizer("a", added_tokens=[{"id": 2**31, "content": "x", "special": False}])
+            ),
+        ),
         "tokens that are none": told(
             "copies/b tokenizer read files",
             lambda p: p.merge(p["a"], p.tokenizer("b", model={"vocab": 7})),

@@ -405,7 +405,8 @@ def rows(tmp_path_factory: pytest.TempPathFactory) -> Rows:
 
 
 def test_features_agree_with_transformers_in_float64(base: Path, rows: Rows) -> None:
-    from transformers import AutoImageProcessor, AutoModelForImageClassification
+    from transformers import AutoModelForImageClassification
+    from transformers.models.auto.image_processing_auto import AutoImageProcessor
 
     plain = AutoModelForImageClassification.from_pretrained(base).double().eval()
     processor = AutoImageProcessor.from_pretrained(base, backend="pil")

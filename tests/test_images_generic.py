@@ -75,14 +75,16 @@ def test_it_is_merged_and_evaluated(room: Path, merger: str, tmp_path: Path) -> 
 def test_a_merge_is_the_mean_of_files_and_is_read_as_transformers_reads_it(
     room: Path, tmp_path: Path
 ) -> None:
-    from transformers import AutoImageProcessor, AutoModelForImageClassification
+    from transformers import AutoModelForImageClassification
+    from transformers.models.auto.image_processing_auto import AutoImageProcessor
 
     out = merged(room, "average", tmp_path / "m")
     made, first, second = (load_file(one / FILE) for one in (out, room / "a", room / "b"))
     assert made.keys() == first.keys()
     assert LAYER[room.name] in made
     for name, tensor in made.items():
-        torch.testing.assert_close(tensor, (first[name] + second[name]) / 2)
+        mean = (first[name] + second[name]) / 2  # some releases write indices, too
+        torch.testing.assert_close(tensor, mean.to(first[name].dtype))
     rows = load_rows(harness.TASKS[str(room / "colours.yaml")], "test")
     logits = forward(open_checkpoint(out), rows, max_length=1, placement=CPU)[1]
     assert rows.images is not None
@@ -96,7 +98,8 @@ def test_a_merge_is_the_mean_of_files_and_is_read_as_transformers_reads_it(
 
 def test_statistics_are_of_its_linear_layers(room: Path, tmp_path: Path) -> None:
     """By the names of files, and the inner products of what the layer is given."""
-    from transformers import AutoImageProcessor, AutoModelForImageClassification
+    from transformers import AutoModelForImageClassification
+    from transformers.models.auto.image_processing_auto import AutoImageProcessor
 
     out, task = tmp_path / "gram.safetensors", str(room / "colours.yaml")
     command = ["statistics", str(room / "a"), "--task", task, "--merger", "regmean:examples=54"]

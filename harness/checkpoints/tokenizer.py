@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -16,6 +17,7 @@ from harness.checkpoints.network import one_line_errors, without_warnings
 from harness.checkpoints.processor import processor_digest
 from harness.checkpoints.settings import PADDING
 from harness.errors import BrokenCheckpoint
+from harness.files import read_json
 from harness.types import Checkpoint
 
 
@@ -32,16 +34,37 @@ def open_tokenizer(path: Path, *, words: bool = False) -> Any:
         raise BrokenCheckpoint(
             f"{path} has no tokenizer; expected one of {', '.join(VOCABULARY_FILES)}"
         )
+    _check_last(path, _written(path / "tokenizer.json"))
     # transformers reads config.json as well, and logs what is odd there
     with using_tokenizer(path), without_warnings():
         options = {"trust_remote_code": False, "local_files_only": True}
         tokenizer = AutoTokenizer.from_pretrained(path, **options)
         if words and getattr(tokenizer, "add_prefix_space", None) is False:
             tokenizer = AutoTokenizer.from_pretrained(path, **options, add_prefix_space=True)
-        last = max(tokenizer.get_vocab().values(), default=0)
+        tokens = tokenizer.get_vocab().values()
+    _check_last(path, tokens)
+    return tokenizer
+
+
+def _check_last(path: Path, tokens: Iterable[object]) -> None:
+    last = max((token for token in tokens if isinstance(token, int)), default=0)
     if last > LAST_TOKEN:
         raise bad_value(path, "tokenizer with the largest token", last, f"at most {LAST_TOKEN}")
-    return tokenizer
+
+
+def _written(file: Path) -> list[object]:
+    """The tokens that tokenizer.json has numbers for; none if all of its numbers are short.
+
+    Older releases of transformers write a tokenizer when they open it.
+    """
+    if not file.is_file() or not re.search(rb":\s*\d{8}", file.read_bytes()):
+        return []
+    content = read_json(file, "a tokenizer")
+    model, added = content.get("model"), content.get("added_tokens")
+    vocabulary = model.get("vocab") if isinstance(model, dict) else None
+    tokens = [*vocabulary.values()] if isinstance(vocabulary, dict) else []
+    added = added if isinstance(added, list) else []
+    return tokens + [one.get("id") for one in added if isinstance(one, dict)]
 
 
 def shared_tokenizer(path: Path, *, words: bool = False) -> Any:

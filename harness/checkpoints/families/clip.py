@@ -27,6 +27,8 @@ def _class() -> type[torch.nn.Module]:
 
     # its name goes into config.json: transformers' class of this name loads all but the head
     class CLIPVisionModelWithProjection(transformers.CLIPVisionModelWithProjection):  # type: ignore[misc]  # transformers has no types
+        base_model_prefix = "vision_model"  # as of its newer releases
+
         def __init__(self, config: Any) -> None:
             super().__init__(config)
             self.classifier = torch.nn.Linear(config.projection_dim, config.num_labels, bias=False)
