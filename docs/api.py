@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from functools import cached_property
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, get_origin
 
 import harness
 from harness.registry import Registry
@@ -49,7 +49,7 @@ def _public(room: ModuleType) -> list[str]:
 
 def _is_of(room: ModuleType, name: str) -> bool:
     value = getattr(room, name)
-    made = inspect.isclass(value) or inspect.isfunction(value)
+    made = get_origin(value) is None and (inspect.isclass(value) or inspect.isfunction(value))
     return made and value.__module__ == room.__name__
 
 

@@ -203,7 +203,7 @@ def chosen(place: Path, name: str) -> dict[str, tuple[str, list[str]]]:
     frame = records_of(place, name)
     tuned = frame[frame.row.str.endswith(" tuned)")].drop_duplicates(["row", "set"])
     found = {}
-    for called, of in tuned.sort_values("set").groupby("row"):
+    for called, of in tuned.sort_values("set").groupby("row", observed=True):
         values = [*chain.from_iterable(json.loads(one)["tuned"].values() for one in of.recipe)]
         found[str(called).partition(" (")[0]] = str(called), [f"{value:g}" for value in values]
     return found
