@@ -804,6 +804,23 @@ def test_a_pooler_that_no_embedding_reads_is_in_nobody_s_way(
         assert {one.role for one in found} == {"merged", "single", *(["base"] if base else [])}
 
 
+@pytest.mark.parametrize("family", ["roberta", "mpnet"])
+def test_a_pooler_that_no_classifier_of_the_family_has_is_none_of_the_base_either(
+    family: str, tmp_path: Path
+) -> None:
+    """Classifiers of these families have no pooler, and the encoder alone has one."""
+    plain = as_embedding(model(tmp_path / "a", family=family))
+    noisy(plain, tmp_path / "b", 1)
+    base = Path(shutil.copytree(plain, tmp_path / "base"))
+    state = load_file(base / FILE)
+    assert any("pooler" in name for name in state)
+    bare = {name: tensor for name, tensor in state.items() if "pooler" not in name}
+    save_file(bare, base / FILE, metadata={"format": "pt"})
+    with pytest.warns(UserWarning, match="not all of these models have a pooler"):
+        merge(recipe(tmp_path, "a", "b", base=str(base)), out=tmp_path / "out")
+    assert load_file(tmp_path / "out" / FILE).keys() == bare.keys()
+
+
 def test_an_encoder_in_a_folder_of_its_own_is_one_line(one: Path, tmp_path: Path) -> None:
     """As older releases wrote it."""
     (one / "0_Transformer").mkdir()

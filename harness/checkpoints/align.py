@@ -116,8 +116,13 @@ def with_shared_poolers(
     """
     states = [model.weights for model in (*models, base) if model]
     family = models[0].family
-    spellings = {name: (name, family.prefix + name) for name in union(*states)}
-    poolers = [name for name, pair in spellings.items() if any(map(family.is_pooler, pair))]
+    # RoBERTa's and MPNet's classifiers have no pooler, and their families name none
+    poolers = [
+        name
+        for name in union(*states)
+        if family.bare(name).startswith("pooler.")
+        or any(map(family.is_pooler, (name, family.prefix + name)))
+    ]
     lacking = {name for name in poolers if any(name not in state for state in states)}
     kept_names = [[name for name in model.weights if name not in lacking] for model in models]
     return tuple(
