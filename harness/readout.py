@@ -272,7 +272,7 @@ def embedding(mode: str, *, normalized: bool) -> Readout:
     """The readout of an embedding model: one of `POOLINGS`, then unit length if `normalized`."""
 
     def pooled(outputs: Outputs) -> torch.Tensor:
-        rows = POOLINGS[mode](outputs)
+        rows = _wide(POOLINGS[mode](outputs))
         return rows / rows.norm(dim=1, keepdim=True).clamp_min(1e-12) if normalized else rows
 
     name = f"{POOLED}{mode}{',normalized' if normalized else ''}"

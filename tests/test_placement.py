@@ -33,7 +33,7 @@ from harness.passes.placement import CPU, Placement, check_placement, full_float
 from harness.passes.prepared import Prepared, prepare
 from harness.passes.reading import Reading
 from harness.passes.statistic_file import read_statistic
-from harness.readout import CLS, LAST_LINEAR, MEAN_MASKED
+from harness.readout import CLS, LAST_LINEAR, MEAN_MASKED, POOLINGS, Outputs, embedding
 from harness.training.single import check_bf16
 from harness.types import Checkpoint, Rows
 from harness.values import validated
@@ -115,6 +115,27 @@ def test_other_readouts_take_features_in_float32(readout: Any, loud: Loud) -> No
     if readout is MEAN_MASKED:
         rounded = torch.from_numpy(near).bfloat16().float().numpy()
         assert far(rounded, near) > 1e-4, "a mean over tokens is no number of 8 bits"
+
+
+def test_outputs_that_overflow_are_one_line(loud: Loud, tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(loud("bert"), tmp_path / "large"))
+    state = load_file(folder / "model.safetensors")
+    for name in ("intermediate", "output"):
+        state[f"bert.encoder.layer.0.{name}.dense.weight"] *= 1e4
+    save_file(state, folder / "model.safetensors", metadata={"format": "pt"})
+    checkpoint, rows = open_checkpoint(folder), load_rows(TOY, "test")
+    forward(checkpoint, rows, max_length=LENGTH, placement=CPU)
+    placed = Placement(device="cpu", dtype="float16")
+    with mistake(NotFinite, f"{folder} float16 NaN {TOY.name} expected --dtype float32"):
+        forward(checkpoint, rows, max_length=LENGTH, placement=placed)
+
+
+@pytest.mark.parametrize("mode", POOLINGS)
+def test_embeddings_are_normalized_in_float32(mode: str) -> None:
+    hidden = torch.randn(4, 6, 16, generator=torch.Generator().manual_seed(0)).bfloat16()
+    outputs = Outputs(hidden[:, 0], hidden.new_empty(4, 0), (hidden,), torch.ones(4, 6).long())
+    made = embedding(mode, normalized=True).features(outputs)
+    assert made.double().norm(dim=1).sub(1).abs().max() < 1e-6
 
 
 def test_each_precision_has_its_own_entry_of_the_cache(loud: Loud) -> None:

@@ -69,10 +69,10 @@ def encode(
     depend on the batch size beyond rounding.
     """
 
-    placement_parts = how.get("placement", AUTOMATIC).parts
+    placement = how.get("placement", AUTOMATIC)
 
     def place(which: Readout) -> Path:
-        key = content_key(checkpoint, rows, digest, max_length, which.name, *placement_parts)
+        key = content_key(checkpoint, rows, digest, max_length, which.name, *placement.parts)
         return cache_dir("features") / f"{key}.safetensors"
 
     arrays = _read(place(readout), int(kind_of(rows.task).unit_counts(rows).sum()))
@@ -83,7 +83,7 @@ def encode(
         features, logits, seen = one_pass(checkpoint, rows, missing, max_length=max_length, **how)
         for which, x in zip(missing, features, strict=True):
             if which == readout:
-                _check_outputs(checkpoint, rows, x, logits)
+                _check_outputs(checkpoint, rows, x, logits, placement)
             if _finite(x, logits).all():  # else they are of a readout beside: refused when read
                 _write(place(which), x, logits, seen)
         arrays = arrays or (features[0], logits, seen)
@@ -162,7 +162,7 @@ def forward(
     See `one_pass`. Raises NotFinite for outputs that are NaN or infinite.
     """
     (x,), logits, seen = one_pass(checkpoint, rows, [readout], max_length=max_length, **how)
-    _check_outputs(checkpoint, rows, x, logits)
+    _check_outputs(checkpoint, rows, x, logits, how.get("placement", AUTOMATIC))
     return x, logits, seen
 
 
@@ -343,14 +343,16 @@ def _finite(x: Array, logits: Array) -> Seen:
     return np.asarray(np.isfinite(x).all(axis=1) & np.isfinite(logits).all(axis=1))
 
 
-def _check_outputs(checkpoint: Checkpoint, rows: Rows, x: Array, logits: Array) -> None:
+def _check_outputs(
+    checkpoint: Checkpoint, rows: Rows, x: Array, logits: Array, placement: Placement
+) -> None:
     """Raise NotFinite for NaN or Inf, which would be predicted as the first label."""
     broken = ~_finite(x, logits)
     if broken.any():
         units = f"{broken.sum()} of {len(broken)} {kind_of(rows.task).unit}s"
         raise NotFinite(
-            f"{checkpoint.source} has NaN or infinite outputs for {units} of "
-            f"{rows.task}@{rows.split}; expected finite ones"
+            f"{checkpoint.source}, run in {placement.dtype}, has NaN or infinite outputs for "
+            f"{units} of {rows.task}@{rows.split}; expected finite ones{placement.advice}"
         )
 
 

@@ -57,6 +57,11 @@ class Placement(Frozen):
         return {} if self.dtype == FULL_PRECISION else half
 
     @property
+    def advice(self) -> str:
+        """What to do about results that are not finite, to end a message; '' in float32."""
+        return f"; try --dtype {FULL_PRECISION}" if self.recorded else ""
+
+    @property
     def parts(self) -> tuple[dict[str, str], ...]:
         """What a placement adds to a cache key."""
         return (self.recorded,) if self.recorded else ()

@@ -169,11 +169,10 @@ def _computed(need: Need, chosen: Mapping[str, Scalar], reading: Reading, digest
     tensors, shared = result if isinstance(result, tuple) else (result, {})
     tensors = {name: tensor.detach().cpu() for name, tensor in tensors.items()}
     if broken := [name for name, tensor in tensors.items() if not bool(tensor.isfinite().all())]:
-        precise = f"; try --dtype {FULL_PRECISION}" * (reading.placement.dtype != FULL_PRECISION)
         raise NotFinite(
             f"need '{need.name}', computed in {reading.placement.dtype}, has NaN or infinite "
             f"entries in '{broken[0]}' of {reading.checkpoint.source} on "
-            f"{reading.rows.task}{precise}"
+            f"{reading.rows.task}{reading.placement.advice}"
         )
     shared = {name: first for name, first in shared.items() if name != first}
     missed = _missed(need, reading.checkpoint, tensors, shared)
