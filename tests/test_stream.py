@@ -11,7 +11,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from harness.checkpoints.stream import write_file
-from harness.errors import IncompatibleWeights
+from harness.errors import IncompatibleWeights, NotFinite
 from harness.files import file_hash
 from harness.weights import Lazy, Spec, specs, tensor_digest
 from tests.mistakes import mistake
@@ -96,3 +96,13 @@ def test_an_error_while_computing_is_raised(tmp_path: Path) -> None:
     known = specs({"a": torch.zeros(1), "b": torch.zeros(1)})
     with pytest.raises(ValueError, match="invalid literal"):
         write_file(tmp_path / "file", Lazy(known, compute), lambda done: None)
+
+
+def test_what_overflows_a_type_is_one_line(tmp_path: Path) -> None:
+    """With what to do about it, where the type is the cause."""
+    state = {"big": torch.tensor([1e5]).half()}
+    with mistake(NotFinite, "'big' merge infinite expected float16 65504 float32 wider"):
+        write_file(tmp_path / "file", state, lambda _: None)
+    with mistake(NotFinite, "'big' merge infinite expected finite") as told:
+        write_file(tmp_path / "file", {"big": torch.tensor([torch.inf])}, lambda _: None)
+    assert "float" not in str(told.value)

@@ -60,7 +60,15 @@ def write_file(
             file.write(content)
 
         def put(name: str, tensor: torch.Tensor) -> None:
-            digests[name] = weights.finite_digest(name, tensor, what, NotFinite)
+            try:
+                digests[name] = weights.finite_digest(name, tensor, what, NotFinite)
+            except NotFinite as error:
+                if tensor.dtype is not torch.float16:
+                    raise
+                raise NotFinite(
+                    f"{error}: float16 holds {torch.finfo(torch.float16).max:.0f} at most; save "
+                    "an expert in float32 or bfloat16, and the merge is written in a wider type"
+                ) from None
             add(weights.flat_bytes(tensor.T.contiguous() if name in transposed else tensor))
 
         laid_out = {n: weights.Spec(specs[n].shape[::-1], specs[n].dtype) for n in transposed}
