@@ -242,6 +242,17 @@ def test_as_a_base_it_is_the_encoder_that_it_was(room: Path, one: Path) -> None:
         ("sentence_bert_config.json", {"max_seq_length": True}, "length True positive"),
         ("sentence_bert_config.json", {"do_lower_case": True}, "do_lower_case True"),
         ("sentence_bert_config.json", {"max_seq_length": 0}, "length 0 positive"),
+        *(
+            ("sentence_bert_config.json", {key: {"truncation_side": "left"}}, f"{key} left none")
+            for key in ("tokenizer_args", "processor_kwargs")
+        ),
+        ("sentence_bert_config.json", {"config_args": {"num_hidden_layers": 1}}, "config_args 1"),
+        ("sentence_bert_config.json", {"config_kwargs": {"is_decoder": True}}, "config_kwargs"),
+        (
+            "sentence_bert_config.json",
+            {"processing_kwargs": {"text": {"add_special_tokens": False}}},
+            "processing_kwargs add_special_tokens none write",
+        ),
         (
             "config_sentence_transformers.json",
             {"prompts": {"query": "query: "}, "default_prompt_name": "query"},
@@ -546,7 +557,8 @@ def test_models_that_pool_differently_are_not_merged(room: Path, one: Path) -> N
         ),
         ("c a", {}, MissingHead, "a no head"),
         ("a c", {}, MissingHead, "a no head"),
-        ("a plain", {}, MissingHead, "a no head"),
+        ("a plain", {}, IncompatibleWeights, "plain neither modules.json expected a copy"),
+        ("plain a", {}, IncompatibleWeights, "plain neither modules.json expected a copy"),
     ],
 )
 def test_what_cannot_be_merged_is_one_line(

@@ -25,6 +25,12 @@ TOKENIZER = "tokenizer_config.json"
 OLDER = "pooling_mode_"
 """The start of keys in files of older releases: one for each way of pooling, true or false. Newer
 releases name the way under `pooling_mode`."""
+ELSEWHERE = (
+    *("tokenizer_args", "config_args"),
+    *("processor_kwargs", "config_kwargs", "processing_kwargs"),
+)
+"""Keys under which sentence-transformers, by older names or newer ones, takes settings that change
+the tokenizer's or the encoder's own."""
 
 
 @dataclass(frozen=True)
@@ -74,6 +80,9 @@ def read_pooling(folder: Path, family: Family) -> Pooling | None:
             raise bad_value(
                 folder / name, "do_lower_case", True, "false: case is left to the tokenizer"
             )
+        for key in filter(contents[name].get, ELSEWHERE):
+            expected = "none: write it into the tokenizer's or the encoder's own configuration"
+            raise bad_value(folder / name, key, contents[name][key], expected)
     options = contents.get(PROMPTS, {})
     default, prompts = options.get("default_prompt_name"), options.get("prompts") or {}
     if not isinstance(prompts, dict) or not (default is None or prompts.get(str(default)) == ""):
@@ -140,10 +149,18 @@ def _mode(config: dict[str, Any], file: Path) -> str:
 def check_poolings(models: Sequence[Checkpoint]) -> Pooling | None:
     """The pooling that all models have; None unless all are embedding models.
 
-    Raises IncompatibleWeights, naming two models, if these pool differently.
+    Raises IncompatibleWeights, naming two models, if these pool differently, or if one says nothing
+    of a pooling and has no head either.
     """
     poolings = [model.pooling for model in models]
     if None in poolings:
+        bare = next((m for m in models if m.labels is None and m.pooling is None), None)
+        whole = next((m for m in models if m.pooling is not None), None)
+        if bare and whole:
+            raise IncompatibleWeights(
+                f"{bare.source} has neither a head nor {MODULES}, expected {MODULES} and the "
+                f"pooling that it names, as {whole.source} has: copy the whole folder"
+            )
         return None
     for model, own in zip(models, poolings, strict=True):
         if str(own) != str(poolings[0]):
