@@ -613,6 +613,26 @@ def test_a_merge_is_read_by_its_own_embeddings(merged: Path, room: Path, tmp_pat
     assert len({record.scores[0].value for record in found}) == 4
 
 
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("1_Pooling/config.json", said("cls", newer=False)),
+        ("sentence_bert_config.json", {"max_seq_length": LEN - 1}),
+        ("sentence_roberta_config.json", {"max_seq_length": LEN - 1}),
+        ("modules.json", None),
+        ("1_Pooling/config.json", None),
+    ],
+)
+def test_a_merge_pools_as_it_was_written(
+    name: str, value: object, merged: Path, tmp_path: Path
+) -> None:
+    """Its record names it by its method, so another pooling is refused, as another config is."""
+    folder = Path(shutil.copytree(merged, tmp_path / "merged"))
+    put(folder / name, value) if value else (folder / name).unlink()
+    with mistake(BrokenCheckpoint, f"{folder}/{name} changed merge.json make remove"):
+        open_checkpoint(folder)
+
+
 def test_rows_of_a_pair_are_read_as_the_tokenizer_has_pairs(merged: Path, tmp_path: Path) -> None:
     """Under protocols of labeled rows, both texts of a row are one; `cosine` reads them apart."""
     found = evaluated(merged, tmp_path, "knn", "linear-probe", tasks=("toy/pairs", "toy/value"))

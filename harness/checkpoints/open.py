@@ -22,6 +22,8 @@ from harness.checkpoints.layout import (
     MODEL_FILES,
     MODULES,
     PROCESSOR_FILES,
+    PROMPTS,
+    SENTENCE_CONFIG,
     SHARD_INDEX,
     WEIGHTS_FILE,
     bad_value,
@@ -82,7 +84,8 @@ def open_checkpoint(
 
         return open_adapter(path, str(source), base, allow_pickle=allow_pickle)
     file, config = path / "config.json", _config(path)
-    check_files_unchanged(path, ("config.json", *PROCESSOR_FILES))
+    embedding = (MODULES, PROMPTS, *(file.name for file in path.glob(SENTENCE_CONFIG)))
+    check_files_unchanged(path, ("config.json", *PROCESSOR_FILES, *embedding))
     weights = open_weights(path, allow_pickle=allow_pickle)
     config, weights = _image_encoder_of(config, weights, str(file))
     check_counts(config, weights, str(file))

@@ -235,14 +235,15 @@ def recorded_tasks(folder: Path) -> tuple[str, ...]:
 
 
 def check_files_unchanged(folder: Path, names: Iterable[str]) -> None:
-    """Raise BrokenCheckpoint if a file of these names, or the configuration of a kept head, differs
-    from its hash in expert.json or merge.json. A folder without such hashes is not checked.
+    """Raise BrokenCheckpoint if a file of these names, or a configuration, of a kept head or a
+    pooling, say, differs from its hash in expert.json or merge.json. A folder without such hashes
+    is not checked.
     """
     present = [path.relative_to(folder).as_posix() for path in folder.glob("heads/**/config.json")]
     for marker, record in records_in(folder).items():
         if record.files is None:
             continue
-        listed = [n for n in record.files if n.startswith("heads/") and n.endswith("/config.json")]
+        listed = [name for name in record.files if name.endswith("config.json")]
         for name in dict.fromkeys((*names, *present, *listed)):
             if file_hash(folder / name, MAX_FILE_BYTES) != record.files.get(name):
                 raise changed_error(folder / name, marker)
