@@ -536,7 +536,9 @@ MISTAKES: dict[type, dict[str, Case]] = {
         "no weights": told(
             f"copies/b weights {WEIGHTS}", lambda p: p.merge(p["a"], p.without("b", WEIGHTS))
         ),
-        "truncated": told(f"copies/b/{WEIGHTS}", lambda p: p.merge(p["a"], p.truncated("b"))),
+        "truncated": told(
+            f"copies/b/{WEIGHTS} expected whole copy", lambda p: p.merge(p["a"], p.truncated("b"))
+        ),
         "garbage": told(
             f"copies/b/{WEIGHTS}",
             lambda p: p.merge(p["a"], p.wrote("b", WEIGHTS, b"not a tensor in sight")),

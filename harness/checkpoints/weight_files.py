@@ -122,7 +122,9 @@ def _open_plain(path: Path) -> StateDict:
             raise BrokenCheckpoint(
                 f"{path} is a pointer of git-lfs, expected the file itself: git lfs pull"
             ) from error
-        raise BrokenCheckpoint(f"{path} cannot be read as safetensors: {error}") from error
+        raise BrokenCheckpoint(
+            f"{path} cannot be read as safetensors ({error}); expected a whole file: copy it again"
+        ) from error
     return Lazy(headers, handle.get_tensor, digests=Hashed(path, identity, handle.get_tensor))
 
 
