@@ -571,6 +571,17 @@ def test_what_cannot_be_merged_is_one_line(
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.parametrize("tasks", [(), ("toy/pairs",)])
+def test_a_barrier_is_in_the_loss_of_a_head(
+    tasks: tuple[str, ...], room: Path, tmp_path: Path
+) -> None:
+    """With tasks or without: no line asks for what the next one refuses."""
+    run = Run(model="", tasks=tasks, output=str(tmp_path / "out"))
+    with mistake(MissingHead, f"{room / 'a'} embedding expected classifiers"):
+        harness.barrier(recipe(room, "a", "b"), run)
+    assert not (tmp_path / "out").exists()
+
+
 # Evaluating --------------------------------------------------------------------------------
 
 

@@ -10,7 +10,7 @@ from harness.checkpoints.label_order import ordered_as
 from harness.checkpoints.open import open_checkpoint
 from harness.checkpoints.recorded_tasks import register_tasks
 from harness.data.groups import expanded
-from harness.errors import BadOption, LabelMismatch
+from harness.errors import BadOption, LabelMismatch, MissingHead
 from harness.evaluation.evaluate import evaluate
 from harness.evaluation.records import Record, safe_name
 from harness.evaluation.run import Run
@@ -50,6 +50,12 @@ def barrier(
     check_pictures(out / "barrier")
     check_ours({out / f"barrier.{form}": mark for form, mark in MARKS.items()})
     ends = [open_checkpoint(source, allow_pickle=run.allow_pickle) for source in recipe.experts]
+    for model in ends:
+        if model.pooling is not None:
+            raise MissingHead(
+                f"{model.source} is an embedding model, and a barrier is in the loss of a head; "
+                "expected classifiers: merge and evaluate it"
+            )
     ordered = ordered_as(ends[1], ends[0].labels)  # a merge orders it so, too
     if not same(ends[0].labels or (), ordered.labels or ()):
         sources = " and ".join(model.source for model in ends)
