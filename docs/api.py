@@ -49,8 +49,13 @@ def _public(room: ModuleType) -> list[str]:
 
 def _is_of(room: ModuleType, name: str) -> bool:
     value = getattr(room, name)
-    made = get_origin(value) is None and (inspect.isclass(value) or inspect.isfunction(value))
+    made = _is_class(value) or inspect.isfunction(value)
     return made and value.__module__ == room.__name__
+
+
+def _is_class(value: Any) -> bool:
+    """Whether a value is a class; Python 3.10 also takes `tuple[int]` for one."""
+    return inspect.isclass(value) and get_origin(value) is None
 
 
 def _described(room: ModuleType) -> dict[str, str]:
@@ -69,7 +74,7 @@ def _sections(room: ModuleType, names: list[str]) -> Iterator[str]:
 def _section(name: str, value: Any, described: dict[str, str]) -> str:
     if isinstance(value, Registry):
         return f"### {name}\n\nThe registry of {value.kind}s, a mapping from names."
-    if inspect.isclass(value):
+    if _is_class(value):
         return f"### {name}\n\n{_doc(value)}{_fields(value)}{_methods(value)}"
     if inspect.isfunction(value):
         return f"### {name}\n\n```python\n{name}{_signature(value)}\n```\n\n{_doc(value)}"
