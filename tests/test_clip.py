@@ -472,6 +472,24 @@ def test_heads_of_another_base_or_changed_are_refused(made: Path, tmp_path: Path
         read_heads(heads, None)
 
 
+def test_heads_are_for_models_that_read_texts_alike(made: Path, tmp_path: Path) -> None:
+    """A model of another size may have as wide an embedding, so shapes alone do not tell."""
+    task = f"{made / 'colours.yaml'}@test"
+    evaluate = ["evaluate", "--heads-from", made / "heads", "--tasks", task]
+    evaluate += ["--protocols", "current", "--output-path", tmp_path / "records"]
+    for changed in ("text_projection.weight", "logit_scale", PROJECTION):
+        model = Path(shutil.copytree(made / "base", tmp_path / changed))
+        state = load_file(model / FILE)
+        save_file({**state, changed: state[changed] * 2}, model / FILE, metadata={"format": "pt"})
+        with mistake(BadRecipe, made / "heads", model):
+            read_heads(made / "heads", open_checkpoint(model))
+        if changed == PROJECTION:  # a whole CLIP whose encoder of images was fine-tuned
+            run(*evaluate, "--model", model)
+        else:
+            refused([*evaluate, "--model", model], BadRecipe, made / "heads", model, "--base")
+            run(*evaluate, "--model", model, "--base", made / "base")
+
+
 ODD_TEXTS: dict[str, dict[str, Any]] = {
     "a million layers": {"num_hidden_layers": 10**6},
     "two ends": {"eos_token_id": [1, 2]},

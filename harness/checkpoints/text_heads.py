@@ -42,7 +42,7 @@ from harness.files import read_json
 from harness.folders import FILES, Layout, check_output, new_folder
 from harness.presets import PRESETS, PresetName
 from harness.registry import TASKS
-from harness.types import Checkpoint, Task
+from harness.types import Checkpoint, StateDict, Task
 from harness.values import one_or_more
 
 HEAD_LAYOUT = Layout("a head", "config.json")
@@ -147,12 +147,32 @@ def text_head(
         "templates": templates,
         "base": base.source,
         "base_weights": encoder_digests(base),
-        "texts": weights.digest(weights.select(state, [*own, "logit_scale"])),
+        "text_weights": _digest_of_texts(state),
         "tokenizer": processor_digest(base.processor),
     }
     tensors = {f"{base.family.row.final}.weight": scaled.clone()}
     config = {**config_with_labels(base.config, task.labels), TEXT_HEAD: description}
     return replace(base, config=config, weights=tensors, labels=task.labels, tasks=(task.name,))
+
+
+def _digest_of_texts(state: StateDict) -> str:
+    """A hash of a whole CLIP's text encoder and scale, the same for all forms of its files."""
+    names = [n for n in weights.floating(state) if n.startswith("text_") or n == "logit_scale"]
+    return weights.digest(weights.each(lambda tensor: tensor, weights.select(state, names)))
+
+
+def _reads_other_texts(model: Checkpoint, head: Mapping[str, Any]) -> bool:
+    """Whether a model is a whole CLIP with another text encoder or scale than a head was made by.
+
+    Heads of older releases do not say.
+    """
+    made_by, file = head.get("text_weights"), model.path / "config.json"
+    if made_by is None or not file.is_file():
+        return False
+    if read_config(file).get("model_type") != model.family.whole:
+        return False
+    # whoever opened the model has allowed its files
+    return str(made_by) != _digest_of_texts(open_weights(model.path, allow_pickle=True))
 
 
 def _tokens(base: Checkpoint, config: Any, texts: Sequence[str]) -> Mapping[str, torch.Tensor]:
@@ -198,7 +218,8 @@ def read_heads(folder: str | Path | None, base: Checkpoint | None) -> dict[str, 
         task = str(description.get("task"))
         if task in by_task:
             raise BadRecipe(f"{folder} has two heads for {task}; expected one")
-        if base is not None and not is_base(base, description.get("base_weights") or {}):
+        made_of = description.get("base_weights") or {}
+        if base and (not is_base(base, made_of) or _reads_other_texts(base, description)):
             raise BadRecipe(
                 f"the head {file.parent} was made from {description.get('base')}, found the base "
                 f"{base.source}, whose weights differ; expected heads of this base"
@@ -226,7 +247,8 @@ def with_missing_parts(
     """A model with what its folder lacks: the tokenizer or image processor of the base; for a CLIP
     also the projection of the base, and the head of the task; for a T5 a head of words.
 
-    Raises BrokenCheckpoint for a CLIP without a projection, and MissingHead for one without a head.
+    Raises BrokenCheckpoint for a CLIP without a projection, MissingHead for one without a head, and
+    BadRecipe for a whole CLIP without a base that is not the one that its head was made from.
     """
     family, head = model.family, heads.get(task or "")
     model = with_processor(model, base)
@@ -249,6 +271,12 @@ def with_missing_parts(
             raise MissingHead(
                 f"{model.source} has no head for {task or 'a task without a name'}; expected one "
                 "in --heads-from, written by `harness heads`, and its task in --tasks"
+            )
+        if base is None and _reads_other_texts(model, made := head.config[TEXT_HEAD]):
+            raise BadRecipe(
+                f"the head {head.source} was made from {made.get('base')}, found {model.source}, "
+                "whose text encoder differs; expected heads of this model, or with --base the "
+                "model that the heads were made from"
             )
         parts.append(weights.select(head.weights, filter(family.is_head, head.weights)))
         config |= {key: head.config[key] for key in HEAD_KEYS if key in head.config}
