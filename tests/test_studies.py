@@ -352,8 +352,27 @@ def test_folders_that_say_no_task_have_no_rows_to_show(room: Path, merger: Any) 
     for name in "ab":
         shutil.copytree(room / "base", room / name)
     asked = {"sets": None, "experts": ["a", "b"], "score_on": {"a": {"tasks": TASK}}}
-    with mistake(BadRecipe, "two", "no folder", "says its task", "harness merge --tasks"):
+    with mistake(BadRecipe, "two", "no folder", "says its task", "merge: {tasks"):
         merges(room, mergers=["average", merger], **asked)
+    assert len(merges(room, mergers=["average", merger], merge={"tasks": TASK}, **asked)) == 2
+
+
+def test_a_study_says_the_tasks_of_folders_that_do_not(room: Path) -> None:
+    for name in "ab":
+        shutil.copytree(room / "base", room / name)
+    (room / "own.yaml").write_text("text: t\nlabel: c\nlabels: [x, y]\nfiles: {train: own.csv}\n")
+    (room / "own.csv").write_text("t,c\n" + "".join(f"a {i},{'xy'[i % 2]}\n" for i in range(40)))
+    asked: dict[str, Any] = {"sets": None, "mergers": ["average"], "experts": ["a", "b"]}
+    with registered():
+        made = steps(room, merge={"tasks": [TASK, "own.yaml"]}, **asked)
+    expected = [TASK, "../own.yaml"]
+    assert [one.request["tasks"] for one in made.values() if one.verb == "merge"] == [expected]
+    scored = [one.request["tasks"] for one in made.values() if one.verb == "evaluate"]
+    assert {task for tasks in scored for task in tasks} == {*expected}
+    with mistake(BadRecipe, "two", "3 tasks", "2 experts"):
+        merges(room, merge={"tasks": [TASK] * 3}, **asked)
+    with mistake(BadRecipe, "two", "leave tasks out"):
+        merges(room, merge={"tasks": [TASK]})
 
 
 def test_merges_of_folders_are_tuned_on_the_tasks_that_these_say(room: Path) -> None:

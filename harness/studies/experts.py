@@ -54,7 +54,7 @@ class ExpertSet:
 
     @property
     def tasks(self) -> tuple[str, ...]:
-        """The tasks of the experts, each once; none for given folders, which record theirs."""
+        """The tasks of the experts, each once; none for given folders that record theirs."""
         return tuple(dict.fromkeys(expert.task for expert in self.members if expert.task))
 
     @property
@@ -81,6 +81,8 @@ def relative(source: str, folder: Path) -> str:
 def sets_of(study: Study, folder: Path, data_dir: str | None) -> Iterator[ExpertSet]:
     """All sets of experts of a study, base by base. Raises BadRecipe for fields that do not fit."""
     experts = study.experts
+    if "tasks" in study.merge and not experts.folders:
+        raise study.fault("merge has tasks, and the experts have their own; leave tasks out")
     if bool(experts.folders) == bool(experts.tasks):
         found = "both tasks and folders" if experts.tasks else "neither tasks nor folders"
         raise study.fault(f"experts has {found}; expected one of the two")
@@ -97,10 +99,18 @@ def _given(study: Study, folder: Path) -> Iterator[ExpertSet]:
     if len(study.base) > 1:
         raise study.fault("experts in folders have one base; found several")
     base = relative(study.base[0], folder) if study.base else ""
+    said = tuple(study.merge.get("tasks", ()))
     for name, places in study.experts.folders.items():
+        if len(said) not in (0, 1, len(places)):
+            raise study.fault(
+                f"merge has {counted(len(said), 'task')} for {counted(len(places), 'expert')} of "
+                f"{name}; expected one for all, or one for each"
+            )
+        tasks = said * len(places) if len(said) == 1 else said or ("",) * len(places)
         records = [recorded_tasks(Path(place)) for place in places if os.path.isdir(place)]
+        records = [] if said else records
         unrecorded, count = any(len(names) != 1 for names in records), len({*chain(*records)})
-        existing = tuple(Expert(relative(p, folder)) for p in places)
+        existing = tuple(Expert(relative(p, folder), t) for p, t in zip(places, tasks, strict=True))
         yield ExpertSet(name, base, existing, unrecorded, count)
 
 

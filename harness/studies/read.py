@@ -178,7 +178,10 @@ def _placed(study: Study, file: Path, out: Path, *, with_base: bool) -> Study:
         return full(name) if name.partition("@")[0].endswith(YAML) else name
 
     def flags(values: Flags) -> Flags:
-        return {k: full(v) if k == "heads_from" else v for k, v in values.items()}
+        changed: dict[str, Any] = {k: full(v) for k, v in values.items() if k == "heads_from"}
+        if "tasks" in values:
+            changed["tasks"] = tuple(task(str(name)) for name in as_list(values["tasks"]))
+        return {**values, **changed}
 
     experts, readings = study.experts, study.score_on
     return study.but(

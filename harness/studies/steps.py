@@ -327,7 +327,7 @@ def _merge_step(study: Study, group: ExpertSet, merge: MergerAxis, data_dir: str
     if group.says_no_task and (tried or _needs_rows(recipe)):
         raise study.fault(
             f"{recipe.method} reads rows of the experts' tasks, and no folder of {group.name} says "
-            "its task; leave it out, or make this merge by harness merge --tasks"
+            "its task; leave it out, or name the tasks: merge: {tasks: [...]}"
         )
     for name in recipe.tune_on:
         unreported_split(name)

@@ -128,7 +128,7 @@ Names = Annotated[tuple[str, ...], BeforeValidator(as_list)]
 Seeds = Annotated[tuple[Annotated[Whole, Field(ge=0, lt=2**32)], ...], BeforeValidator(as_list)]
 Stages = Annotated[tuple[Chosen, ...], BeforeValidator(_stages)]
 OfTraining = Annotated[Flags, AfterValidator(_of_training)]
-SHARED = ("experts", "base", "tasks", "data_dir", "device")
+SHARED = ("experts", "base", "data_dir", "device")
 """Fields of merges and runs that other fields of a study, or its command, set."""
 OfMerges = Annotated[
     Flags,
@@ -136,7 +136,9 @@ OfMerges = Annotated[
         *SHARED, "merge_device", "merger", "premerge", "postmerge", "statistics", "tune", "tune_on"
     ),
 ]
-OfRuns = Annotated[Flags, _flags_without(*SHARED, "model", "protocols", "references", "output")]
+OfRuns = Annotated[
+    Flags, _flags_without(*SHARED, "tasks", "model", "protocols", "references", "output")
+]
 
 
 class Experts(Frozen):
