@@ -283,6 +283,21 @@ def test_a_pattern_names_a_folder_for_each_split(tmp_path: Path) -> None:
     assert load_rows(named, "test").digest == load_rows(plain, "test").digest
 
 
+def test_a_folder_that_has_no_rows_is_told_how_images_lie(tmp_path: Path) -> None:
+    with mistake(BadData, "vision/mnist", "train.parquet", "train/CLASS/IMAGE"):
+        load_rows(harness.TASKS["vision/mnist"], "train", folder=tmp_path)
+
+
+def test_a_name_of_a_file_that_is_none_of_a_task_is_told_with_the_way_out(tmp_path: Path) -> None:
+    folders(tmp_path / "data", "train", 6)
+    file = tmp_path / "my own.yaml"
+    file.write_text("image: picture\nfiles: data\n")
+    with mistake(BadData, file, "'my own'", "letters", "name: NAME"):
+        harness.TASKS[str(file)]
+    file.write_text("image: picture\nfiles: data\nname: mine\n")
+    assert harness.TASKS[str(file)].name == "mine"
+
+
 def test_several_labels_of_an_image_have_a_column_each(tmp_path: Path) -> None:
     """As those of a text, if no column is named."""
     made = [encoded(one) for one, _ in pictures(4)]

@@ -20,7 +20,7 @@ from harness.hyperparameters import USUAL, Hyperparameters
 from harness.kinds import KINDS, kind_of
 from harness.labels import NUMBER, comparison_key, composed, name_of_value, normal
 from harness.text import few
-from harness.types import HELD_OUT, KindName, Task
+from harness.types import HELD_OUT, KindName, Task, is_task_name
 from harness.values import Frozen, validated
 
 SPLITS = ("test", VALIDATION)
@@ -105,10 +105,16 @@ def task_of_file(path: str) -> Task:
     defaults = vars(USUAL)
     if unknown := [name for name in fields.finetune if name not in defaults]:
         raise BadData(f"{place}: finetune has no '{unknown[0]}'; known: {', '.join(defaults)}")
+    name = fields.name or place.name.partition(".")[0]
+    if not is_task_name(name):
+        raise BadData(
+            f"{place} has the name {name!r:.80} for its task, expected letters, digits and . + - "
+            "_, in parts joined by /; give it another one in the file: name: NAME"
+        )
     settings = {name: _number(value) for name, value in fields.finetune.items()}
     settings |= {"max_length": 1} if fields.image else {}  # an image has no number of tokens
     task = Task(
-        name=fields.name or place.name.partition(".")[0],
+        name=name,
         text=(fields.text,) if isinstance(fields.text, str) else fields.text,
         # the label column of a folder of images; several labels may each have a column
         label=fields.label or ("label" if fields.image and not kind.list_labels else ""),

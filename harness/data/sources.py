@@ -65,6 +65,7 @@ def table(task: Task, split: str, folder: str | Path | None) -> StoredSplit:
         return _of_arrow(task, task.source, _of_hub(task, split))
     if (path := _stored_in(root, task, split)) is None:
         files = " or ".join(f"{split}.{suffix}" for suffix in SUFFIXES)
+        files += f", or {split}/CLASS/IMAGE" if task.image else ""
         place = root / (task.folder or task.name)
         raise BadData(f"no data for {task} at {place}: expected {files}")
     if path == root / task.corpus:
