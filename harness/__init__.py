@@ -41,6 +41,7 @@ from harness.registry import postmerge as postmerge
 from harness.registry import premerge as premerge
 from harness.registry import protocol as protocol
 from harness.registry import task as task
+from harness.settings_of_torch import as_torch_starts as _as_torch_starts
 from harness.types import Checkpoint as Checkpoint
 from harness.types import Choice as Choice
 from harness.types import Draw as Draw
@@ -126,8 +127,8 @@ def __getattr__(name: str) -> Any:
 
 @functools.cache
 def _door(verb: Callable[..., Any]) -> Callable[..., Any]:
-    """A function of the API that raises a HarnessError without the frames of our code and without
-    its cause.
+    """A function of the API that runs with torch's own settings, and raises a HarnessError without
+    the frames of our code and without its cause.
 
     The function in its own module keeps both.
     """
@@ -135,7 +136,8 @@ def _door(verb: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(verb)
     def called(*args: Any, **kwargs: Any) -> Any:
         try:
-            return verb(*args, **kwargs)
+            with _as_torch_starts():
+                return verb(*args, **kwargs)
         except HarnessError as error:
             mistake = error.with_traceback(None)
         raise mistake from None
