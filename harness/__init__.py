@@ -41,7 +41,6 @@ from harness.registry import postmerge as postmerge
 from harness.registry import premerge as premerge
 from harness.registry import protocol as protocol
 from harness.registry import task as task
-from harness.settings_of_torch import as_torch_starts as _as_torch_starts
 from harness.types import Checkpoint as Checkpoint
 from harness.types import Choice as Choice
 from harness.types import Draw as Draw
@@ -132,11 +131,12 @@ def _door(verb: Callable[..., Any]) -> Callable[..., Any]:
 
     The function in its own module keeps both.
     """
+    import harness.process  # what `from` imports here is public
 
     @functools.wraps(verb)
     def called(*args: Any, **kwargs: Any) -> Any:
         try:
-            with _as_torch_starts():
+            with harness.process.as_torch_starts():
                 return verb(*args, **kwargs)
         except HarnessError as error:
             mistake = error.with_traceback(None)

@@ -9,6 +9,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from pkgutil import resolve_name
+from threading import RLock
 from typing import Any, Concatenate, Generic, ParamSpec, TypeAlias, TypeVar, overload
 
 from harness import plugins
@@ -29,6 +30,8 @@ PostmergeFn: TypeAlias = Callable[
 ]
 ProtocolFn: TypeAlias = Callable[Concatenate[Encoded, P], Sequence[Predictions]]
 YAML = (".yaml", ".yml")
+_scanning = RLock()
+"""Held while names are imported: a look-up of another thread waits, one within a plug-in passes."""
 
 
 V = TypeVar("V", bound=Entry | Need | Task)
@@ -169,7 +172,9 @@ class Registry(Mapping[str, V], Generic[V]):
         return len(self._values)
 
     def _scan(self) -> None:
-        if not self._scanned:
+        with _scanning:
+            if self._scanned:
+                return
             self._scanned = True
             try:
                 plugins.import_all(self.package)

@@ -28,7 +28,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("errors", "hyperparameters"),
     ("types",),
     ("unfinished",),
-    ("rng", "hashes", "text", "files", "ranges", "labels", "readout", "functions"),
+    ("rng", "hashes", "text", "files", "ranges", "labels", "readout", "functions", "process"),
     ("folders", "objects"),
     ("options", "kinds", "caches", "code"),
     ("plugins", "entries"),

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
@@ -12,7 +15,9 @@ import torch
 
 import harness
 from harness.merging.merge import merge
+from harness.process import shared
 
+ROOT = Path(harness.__file__).parents[1]
 EMBEDDED = Path(harness.__file__).parent / "checking" / "miniatures"
 
 pytestmark = pytest.mark.usefixtures("as_found")
@@ -86,3 +91,70 @@ def test_a_callers_type_is_kept_where_a_call_fails(tmp_path: Path) -> None:
             harness.merge(harness.Recipe(experts=["none"]), out=tmp_path / "out")
         assert torch.get_default_dtype() == torch.float16
     assert harness.merge.__wrapped__ is merge  # type: ignore[attr-defined]  # of functools.wraps
+
+
+# Threads -----------------------------------------------------------------------------------
+
+IN_THREADS = """
+import os
+import threading
+from pathlib import Path
+
+import harness
+from transformers.utils import logging
+
+PLACE = Path(harness.__file__).parent / "checking" / "miniatures"
+EXPERTS = [PLACE / "comparison", PLACE / "outcome"]
+MERGERS = ["average", "ties", "task_arithmetic", "tsv"]
+
+
+def state():
+    return os.fstat(2).st_ino, logging.get_verbosity(), logging.is_progress_bar_enabled()
+
+
+def work(merger):
+    harness.merge(harness.Recipe(experts=EXPERTS, base=PLACE / "base", merger=merger), out=merger)
+    settings = {"protocols": ["current"], "limit": 20}
+    harness.evaluate(harness.Run(model=merger, output=f"{merger}-records", **settings))
+
+
+before, threads = state(), [threading.Thread(target=work, args=(name,)) for name in MERGERS]
+for thread in threads:
+    thread.start()
+for thread in threads:
+    thread.join()
+assert state() == before, (before, state())
+assert all(list(Path(f"{name}-records").rglob("*.json")) for name in MERGERS)
+"""
+
+
+def test_threads_merge_and_evaluate_from_the_first_call_on(tmp_path: Path) -> None:
+    """The first look-up imports all methods; stderr, and what transformers logs, stay."""
+    (tmp_path / "script.py").write_text(IN_THREADS)
+    command = [sys.executable, "script.py"]
+    known = {**os.environ, "PYTHONPATH": str(ROOT), "HARNESS_CACHE_DIR": str(tmp_path / "cache")}
+    done = subprocess.run(
+        command, cwd=tmp_path, env=known, capture_output=True, text=True, check=False, timeout=100
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_the_last_thread_restores_what_the_first_found() -> None:
+    inside: list[str] = []
+
+    @shared
+    @contextmanager
+    def setting() -> Iterator[None]:
+        inside.append("in")
+        yield
+        inside.append("out")
+
+    first, second = setting(), setting()
+    first.__enter__()
+    second.__enter__()
+    first.__exit__(None, None, None)
+    assert inside == ["in"]
+    second.__exit__(None, None, None)
+    assert inside == ["in", "out"]
+    with setting():
+        assert inside == ["in", "out", "in"]

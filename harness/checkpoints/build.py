@@ -21,6 +21,7 @@ from harness.checkpoints.settings import PADDING
 from harness.checkpoints.tokenizer import shared_tokenizer
 from harness.errors import BrokenCheckpoint
 from harness.labels import as_config
+from harness.process import shared
 from harness.types import Checkpoint, StateDict
 from harness.weights import PROCESSOR, floating, here, seeded, specs
 
@@ -133,6 +134,7 @@ def _filled(
     return built
 
 
+@shared
 @contextmanager
 def without_progress_bars() -> Iterator[None]:
     """A block without the progress bars of transformers."""

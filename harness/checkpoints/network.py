@@ -14,6 +14,7 @@ from harness.checkpoints.families.family import Unit
 from harness.checkpoints.families.known import FAMILY_OF_TYPE
 from harness.errors import BrokenCheckpoint, HarnessError
 from harness.files import parse_json
+from harness.process import shared
 from harness.text import first_line
 
 
@@ -167,6 +168,7 @@ def _on_meta(config: str, unit: Unit) -> torch.nn.Module:
         return _made(parse_json(config, "a configuration", "JSON"), unit)
 
 
+@shared
 @contextmanager
 def without_warnings() -> Iterator[None]:
     """A block without the warnings that transformers logs, whole configurations among them."""

@@ -6,6 +6,7 @@ import os
 import re
 import sys
 import tempfile
+import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -86,6 +87,10 @@ def shared_tokenizer(path: Path, *, words: bool = False) -> Any:
 REMEMBERED = 8
 _SHARED: dict[tuple[str, bytes, bool], Any] = {}
 
+_alone = threading.RLock()
+"""Held while stderr is held back: a second thread would take the first one's buffer for stderr, and
+put that back in the end."""
+
 LAST_TOKEN = 2**24
 """The largest token id that is allowed: to write a tokenizer, a library counts up to its last id.
 The largest vocabularies have 2**20 tokens."""
@@ -158,7 +163,7 @@ def _checked(encoded: dict[str, list[list[int]]], path: Path) -> dict[str, list[
 def using_tokenizer(path: Path) -> Iterator[None]:
     """Turns whatever a tokenizer raises in the block into a BrokenCheckpoint of one line."""
     what = f"{path} has no tokenizer that can be read"
-    with one_line_errors(what, "expected its files beside the weights"), _unheard():
+    with one_line_errors(what, "expected its files beside the weights"), _alone, _unheard():
         yield
 
 

@@ -10,6 +10,7 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
 
 from harness.errors import BadOption
+from harness.process import shared
 from harness.text import first_line
 from harness.types import AUTO, Array, Need
 from harness.values import Frozen, validated
@@ -243,6 +244,7 @@ def _by_onednn(layer: torch.nn.Linear, inputs: torch.Tensor) -> torch.Tensor:
     return onednn.linear(inputs, layer.weight, layer.bias)
 
 
+@shared
 @contextmanager
 def full_float32() -> Iterator[None]:
     """A context that computes products of float32 in float32, however torch is configured.
