@@ -14,6 +14,7 @@ import pytest
 import torch
 
 import harness
+from harness.checkpoints.network import without_warnings
 from harness.merging.merge import merge
 from harness.process import shared
 
@@ -158,3 +159,23 @@ def test_the_last_thread_restores_what_the_first_found() -> None:
     assert inside == ["in", "out"]
     with setting():
         assert inside == ["in", "out", "in"]
+
+
+def test_an_interrupt_leaves_what_transformers_logs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ctrl-C comes where all loggers are told of the new level."""
+    logging = pytest.importorskip("transformers.utils.logging")
+    before, set_verbosity = logging.get_verbosity(), logging.set_verbosity
+
+    def interrupted(level: int) -> None:
+        set_verbosity(level)
+        if level != before:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(logging, "set_verbosity", interrupted)
+    with pytest.raises(KeyboardInterrupt), without_warnings():
+        pass
+    assert logging.get_verbosity() == before
+    monkeypatch.undo()
+    with without_warnings():
+        assert logging.get_verbosity() == logging.CRITICAL
+    assert logging.get_verbosity() == before

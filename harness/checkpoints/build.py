@@ -141,8 +141,8 @@ def without_progress_bars() -> Iterator[None]:
     from transformers.utils import logging
 
     enabled = logging.is_progress_bar_enabled()
-    logging.disable_progress_bar()
     try:
+        logging.disable_progress_bar()
         yield
     finally:
         if enabled:

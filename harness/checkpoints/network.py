@@ -175,8 +175,8 @@ def without_warnings() -> Iterator[None]:
     from transformers.utils import logging
 
     level = logging.get_verbosity()
-    logging.set_verbosity(logging.CRITICAL)
     try:
+        logging.set_verbosity(logging.CRITICAL)  # takes long enough for a Ctrl-C
         yield
     finally:
         logging.set_verbosity(level)
