@@ -49,9 +49,7 @@ def as_torch_starts() -> Iterator[None]:
     if torch is None:  # nobody has set anything
         yield
         return
-    with ExitStack() as stack:
-        stack.callback(torch.set_default_dtype, torch.get_default_dtype())
-        torch.set_default_dtype(torch.float32)
+    with _in_float32(), ExitStack() as stack:
         if torch.is_inference_mode_enabled():
             stack.enter_context(torch.inference_mode(False))
         if torch.empty(0).device.type != "cpu":
@@ -60,3 +58,17 @@ def as_torch_starts() -> Iterator[None]:
             if torch.is_autocast_enabled(kind):
                 stack.enter_context(torch.autocast(kind, enabled=False))
         yield
+
+
+@shared
+@contextmanager
+def _in_float32() -> Iterator[None]:
+    """A context with torch's own default type, which all threads share, unlike the rest."""
+    import torch
+
+    before = torch.get_default_dtype()
+    try:
+        torch.set_default_dtype(torch.float32)
+        yield
+    finally:
+        torch.set_default_dtype(before)

@@ -16,7 +16,7 @@ import torch
 import harness
 from harness.checkpoints.network import without_warnings
 from harness.merging.merge import merge
-from harness.process import shared
+from harness.process import as_torch_starts, shared
 
 ROOT = Path(harness.__file__).parents[1]
 EMBEDDED = Path(harness.__file__).parent / "checking" / "miniatures"
@@ -159,6 +159,17 @@ def test_the_last_thread_restores_what_the_first_found() -> None:
     assert inside == ["in", "out"]
     with setting():
         assert inside == ["in", "out", "in"]
+
+
+def test_a_call_of_another_thread_that_ends_does_not_bring_the_callers_type_back() -> None:
+    with default_dtype(torch.float64):
+        first, second = as_torch_starts(), as_torch_starts()
+        first.__enter__()
+        second.__enter__()
+        first.__exit__(None, None, None)
+        assert torch.get_default_dtype() == torch.float32
+        second.__exit__(None, None, None)
+        assert torch.get_default_dtype() == torch.float64
 
 
 def test_an_interrupt_leaves_what_transformers_logs(monkeypatch: pytest.MonkeyPatch) -> None:
