@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from numbers import Integral
 from pathlib import PurePath
@@ -78,9 +78,16 @@ Tokens = Annotated[Length, BeforeValidator(tokens)]
 RowsAtOnce = Annotated[Length, BeforeValidator(partial(tokens, of="rows"))]
 
 
-def one_or_more(names: str | Sequence[str]) -> Sequence[str]:
-    """The names; a text is one name, whose letters Python would take for names."""
-    return [names] if isinstance(names, str) else names
+def one_or_more(names: str | PurePath | Iterable[str | PurePath]) -> list[str]:
+    """The names as text; a text is one name, whose letters Python would take for names."""
+    return [str(name) for name in ([names] if isinstance(names, str | PurePath) else names)]
+
+
+def one_name(name: str | PurePath, what: str) -> str:
+    """The name or path as text. Raises BadRecipe, naming `what` it is of, for anything else."""
+    if not isinstance(name, str | PurePath):
+        raise BadRecipe(f"{what} is {name!r:.80}, expected one name or path")
+    return str(name)
 
 
 class Frozen(BaseModel):
@@ -122,7 +129,7 @@ class Request(Frozen):
         single = isinstance(value, str | Integral | PurePath | Choice | Mapping)
         single = single and not isinstance(value, bool)
         several = field is not None and get_origin(field.annotation) is tuple
-        if several and (single or isinstance(value, list | tuple)):
+        if several and (single or isinstance(value, Iterable)):
             return [cls._spelled("", item) for item in ([value] if single else value)]
         return str(value) if isinstance(value, PurePath) else value
 

@@ -10,11 +10,13 @@ from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
 import harness
 from harness.checkpoints.network import without_warnings
+from harness.evaluation.records import read_record
 from harness.merging.merge import merge
 from harness.process import as_torch_starts, shared
 
@@ -190,3 +192,60 @@ def test_an_interrupt_leaves_what_transformers_logs(monkeypatch: pytest.MonkeyPa
     with without_warnings():
         assert logging.get_verbosity() == logging.CRITICAL
     assert logging.get_verbosity() == before
+
+
+# What is typed -----------------------------------------------------------------------------
+
+
+def test_names_may_be_paths_and_come_from_a_generator(tmp_path: Path) -> None:
+    experts = (EMBEDDED / name for name in ("comparison", "outcome"))
+    recipe = harness.Recipe(experts=experts)
+    assert recipe.experts == tuple(str(EMBEDDED / name) for name in ("comparison", "outcome"))
+    found = harness.inspect((path for path in recipe.experts), base=EMBEDDED / "base")
+    assert len(found.models) == 2
+    (tmp_path / "t.yaml").write_text("text: text\nlabel: label\nlabels: from data\nfiles: t.csv")
+    rows = "".join(f"{i} is {word},{word}\n" for i in range(20) for word in ("odd", "even"))
+    (tmp_path / "t.csv").write_text(f"text,label\n{rows}")
+    options = {"epochs": 1, "limit": 8, "progress": False}
+    with pytest.warns(UserWarning, match="no more than the best constant"):
+        expert = harness.finetune(
+            EMBEDDED / "base", tmp_path / "t.yaml", out=tmp_path / "e", **options
+        )
+    assert expert.tasks == ("t",)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda out: harness.inspect(str(EMBEDDED / "outcome")), "found 1; expected two or more"),
+        (
+            lambda out: harness.finetune(EMBEDDED / "base", ["embedded/outcome"], out=out),
+            r"task is \['embedded/outcome'\], expected one name or path",
+        ),
+        (
+            lambda out: harness.heads(EMBEDDED / "base", ["embedded/outcome"], out=out),
+            r"task is \['embedded/outcome'\], expected one name or path",
+        ),
+        (
+            lambda out: harness.finetune(
+                EMBEDDED / "base", "embedded/outcome", out=out, epochs=np.int64(1)
+            ),
+            r"epochs is np.int64\(1\), expected a number",
+        ),
+        (lambda out: harness.compare([Path("a"), Path("a")]), "a, a cannot be compared"),
+    ],
+)
+def test_other_types_end_in_one_line(
+    call: Callable[[Path], object], message: str, tmp_path: Path
+) -> None:
+    with pytest.raises(harness.HarnessError, match=message):
+        call(tmp_path / "out")
+
+
+def test_records_are_short_in_a_cell(fresh: Callable[[str], Path]) -> None:
+    """Without the resamples, which are tens of thousands of characters of each record."""
+    where = fresh("cell")
+    results(where)
+    records = [read_record(path) for path in (where / "records").rglob("*.json")]
+    assert records
+    assert all(len(repr(record)) < 4000 < len(record.model_dump_json()) for record in records)

@@ -43,7 +43,7 @@ from harness.folders import FILES, Layout, check_output, new_folder
 from harness.presets import PRESETS, PresetName
 from harness.registry import TASKS
 from harness.types import Checkpoint, StateDict, Task
-from harness.values import one_or_more
+from harness.values import one_name, one_or_more
 
 HEAD_LAYOUT = Layout("a head", "config.json")
 CLASS = "{class}"
@@ -52,7 +52,7 @@ CLASS = "{class}"
 
 def heads(
     base: str | Path,
-    task: str,
+    task: str | Path,
     *,
     out: str | Path,
     family: Literal["clip", "verbalizer"] = "clip",
@@ -72,7 +72,7 @@ def heads(
     defaults of template and prefix. The template of a multilabel task has {label} for the label
     that it asks about. Raises BrokenCheckpoint for a base that reads no texts, or generates none.
     """
-    templates, words = one_or_more(templates), one_or_more(words)
+    templates, words, task = one_or_more(templates), one_or_more(words), one_name(task, "task")
     options = {"preset": preset, "prefix": prefix, "word": words}
     if family == "clip" and any(options.values()):
         flag = next(name for name, value in options.items() if value)

@@ -79,8 +79,8 @@ class Resamples(Frozen):
     count: int = Field(gt=1)
     step: float = Field(gt=0)
     design: str
-    values: str
-    by_draw: str = ""
+    values: str = Field(repr=False)  # tens of thousands of characters, in a notebook
+    by_draw: str = Field("", repr=False)
 
 
 def to_resamples(

@@ -24,6 +24,7 @@ from harness.inspecting.inspection import InspectedModel, Inspection, Pair, Unit
 from harness.inspecting.units import feed_forward, unit_cosines, units_kept
 from harness.passes.workload import Workload
 from harness.types import Checkpoint, Progress, StateDict
+from harness.values import one_or_more
 
 TENSORS, UNITS = "comparing tensors", "matching feed-forward units"
 """The names of the work in progress reports."""
@@ -70,7 +71,7 @@ class ComparisonInputs:
 
 
 def inspect(
-    models: Sequence[str | Path],
+    models: str | Path | Sequence[str | Path],
     *,
     base: str | Path | None = None,
     other_base: bool = False,
@@ -95,6 +96,7 @@ def inspect(
     HarnessError for models that cannot be compared, before a tensor is read, BrokenCheckpoint for
     NaN and infinite entries, and NotFinite where a norm is infinite.
     """
+    models = one_or_more(models)
     if len(models) < 2:
         raise BadRecipe(f"inspect compares models, found {len(models)}; expected two or more")
     if out is not None:

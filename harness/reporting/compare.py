@@ -58,7 +58,7 @@ K = TypeVar("K")
 
 
 def compare(
-    models: Sequence[str],
+    models: str | Path | Sequence[str | Path],
     *,
     tasks: Sequence[str] = (),
     protocol: str = "current",

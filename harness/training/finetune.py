@@ -59,7 +59,7 @@ from harness.training.single import (
     watch,
 )
 from harness.types import AUTO, HELD_OUT, TRAINED_ON, Checkpoint, Length, Rows, Task
-from harness.values import one_or_more
+from harness.values import one_name, one_or_more
 from harness.weights import digest, generators_kept, join_digests, tensor_digest, union
 
 WRITING_FAILED = ("Error while serializing", "enforce fail at inline_container")
@@ -70,9 +70,9 @@ SEEDS = 2**32
 
 def finetune(
     base: str | Path,
-    task: str | None = None,
+    task: str | Path | None = None,
     *,
-    tasks: Sequence[str] = (),
+    tasks: str | Path | Sequence[str | Path] = (),
     out: str | Path,
     seed: int = 0,
     head_seed: int | None = None,
@@ -110,7 +110,8 @@ def finetune(
     BrokenCheckpoint for a base that is not whole or not finite, NotFinite when the training
     diverges, and OutputExists for an `out` that holds the base, or that another run is writing.
     """
-    source, tasks = with_padding_token(open_checkpoint(base)), one_or_more(tasks)
+    task, tasks = None if task is None else one_name(task, "task"), one_or_more(tasks)
+    source = with_padding_token(open_checkpoint(base))
     register_tasks([*tasks, *([task] if task else [])], [source])
     found_tasks = [task_under_preset(one, preset) for one in _tasks(task, tasks, data_dir)]
     if heads_from is not None:
@@ -426,7 +427,7 @@ def _settings(default: Hyperparameters, overrides: Mapping[str, Any]) -> Hyperpa
                 f"there is no hyperparameter '{name}'; known: {', '.join(asdict(default))}"
             )
         if expected := unfit(name, value):
-            raise BadOption(f"{name} is {value}, expected {expected}")
+            raise BadOption(f"{name} is {value!r:.80}, expected {expected}")
     return replace(default, **chosen)
 
 
