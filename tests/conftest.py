@@ -53,24 +53,24 @@ for taker in ("harness.merging.validation", "harness.training.heldout"):
 
 imported = 0
 """How many modules were imported when it was last said that they stay."""
-tests = 0
+begun = 0
 """How many tests have begun in this process."""
 
 
 def pytest_runtest_setup() -> None:
-    global tests
-    tests += 1
-    spare_collections(often=tests % 100 == 0)
+    global begun
+    begun += 1
+    spare_collections(anyway=begun % 100 == 0)
 
 
-def spare_collections(*, often: bool = False) -> None:
+def spare_collections(*, anyway: bool = False) -> None:
     """Of what has been imported or is kept: every training asks for one, and so does every step of
     a study.
 
     A test that imports most of what it uses by itself, and then has many of them, calls this, too.
     """
     global imported
-    if often or len(sys.modules) > imported + 50:
+    if anyway or len(sys.modules) > imported + 50:
         gc.collect()
         gc.freeze()
         imported = len(sys.modules)
